@@ -72,6 +72,7 @@ class Model:
     def __init__(self, args: argparse.Namespace, communicator: cuda.Communicator, seed: int) -> None:
         self._layers, self._per_bucket = args.layers, args.layers // args.buckets
         self._compute_s, self._check_every = args.compute_ms / 1e3, args.check_every
+        self._host_s = args.layer_host_ms / 1e3
         self._communicator = communicator
         self._random = random.Random(seed)
         count = int(args.gradient_mb * 1e6) // FLOAT32_BYTES
@@ -112,6 +113,11 @@ class Model:
             self._adam.launch(self._compute_s * 0.012, self.compute)
 
     def _run_layer(self, share: float) -> None:
+        """Launch the two kernels of a layer, after what Python does for it: as modules, hooks and autograd do."""
+        if self._host_s:
+            end = time.monotonic() + self._host_s
+            while time.monotonic() < end:
+                pass
         seconds = self._compute_s / self._layers * share * self._random.uniform(1 - JITTER, 1 + JITTER)
         self._attention.launch(seconds * 0.4, self.compute)
         self._mlp.launch(seconds * 0.6, self.compute)
@@ -233,6 +239,7 @@ def main() -> None:
     parser.add_argument(
         "--check-every", type=int, default=0, help="wait for the GPU behind every so many layers, 0: never"
     )
+    parser.add_argument("--layer-host-ms", type=float, default=0.0, help="time of the host for each layer, ms")
     parser.add_argument("--sync-every", type=int, default=1, help="wait for the GPU once in so many steps")
     args = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
