@@ -26,7 +26,7 @@ from rankscope.probes.base.errors import RankscopeError
 from rankscope.probes.bpf import perf_events, programs, syscalls, tracepoints, warden
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
-from rankscope.probes.bpf.functions import shared_uprobes, uprobes, walks
+from rankscope.probes.bpf.functions import mappers, shared_uprobes, uprobes, walks
 from rankscope.probes.bpf.programs import Program
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
@@ -76,7 +76,7 @@ class _Attached:
     again: Callable[[], tuple[int, ...]]
     file: int = -1
     look: Callable[[], None] | None = None  # raises MappedTooOften where they should be detached
-    inode: bytes = b""  # of the file, from walks.inode_of
+    inode: bytes = b""  # of the file, from mappers.inode_of
 
 
 @dataclass(slots=True)
@@ -248,7 +248,7 @@ class Module:
             look = partial(self._trial, function, kept, tuple(offsets), dict(counters), place, math.inf)
             with self._changes:
                 self._remember(
-                    _Attached(function, links, again, file, look if self.at_once else None, walks.inode_of(kept))
+                    _Attached(function, links, again, file, look if self.at_once else None, mappers.inode_of(kept))
                 )
             self._check_periodically()
         return links
@@ -278,12 +278,12 @@ class Module:
 
         A file that was refused before, and is still mapped so often, is refused without another trial.
         """
-        walks.REFUSED.check(path, self.root)
+        mappers.REFUSED.check(path, self.root)
         try:
             self._trial(function, path, offsets, counters, place, walks.WAITS_MOST_S)
         except uprobes.MappedTooOften as error:
-            walks.REFUSED.add(path)
-            by = walks.mapped_most_by(walks.inode_of(path), self.root)
+            by = mappers.find_mapper(mappers.inode_of(path), self.root)
+            mappers.REFUSED.add(path, by)
             raise uprobes.MappedTooOften(f"{error}{by}") from error
 
     def _check_periodically(self) -> None:
@@ -336,8 +336,9 @@ class Module:
                         os.dup2(nothing, descriptor, inheritable=False)
                         del self._attached[descriptor]
                         self._withdrawn.add(descriptor)
-            self._mapped_by = walks.mapped_most_by(inode, self.root)
-            walks.REFUSED.add(Path(f"/proc/self/fd/{ours[0].file}"))
+            by = mappers.find_mapper(inode, self.root)
+            self._mapped_by = str(by)
+            mappers.REFUSED.add(Path(f"/proc/self/fd/{ours[0].file}"), by)
         finally:
             os.close(nothing)
             for one in ours:
@@ -367,7 +368,7 @@ class Module:
             with contextlib.suppress(OSError):
                 self._guard = warden.start()
         if self._guard < 0 and not warden.guarded():
-            walks.need_one_user(path, self.root)
+            mappers.need_one_user(path, self.root)
 
     def _attach_once(
         self,

@@ -17,22 +17,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes.base import patience, room
+from rankscope.probes.base import room
 from rankscope.probes.bpf.functions import uprobes
-from rankscope.probes.bpf.functions.uprobes import MappedByOthers, MappedTooOften
+from rankscope.probes.bpf.functions.mappers import TOO_OFTEN
+from rankscope.probes.bpf.functions.uprobes import MappedTooOften
 from rankscope.probes.host import procfs
-from rankscope.probes.host.fair import group_by, interleave
-from rankscope.probes.host.namespaces import owner_uid
 from rankscope.probes.host.procfs import ROOT
 
 # CPU seconds of a trial: the 0.1 s that forks may wait, times the cost of a visit without a
@@ -56,11 +53,6 @@ _DUTY = 20  # a look is followed by a pause of so many times its length
 _MAPPINGS = "sys/kernel/slab/vm_area_struct/objects"
 _PAGE_BYTES = 4096
 _AT_ONCE = 8  # links closed in parallel: each waits for the kernel's grace periods
-_REFUSED_MOST = 4096  # files
-_TOO_OFTEN = "a page of it is mapped so often that a probe in it would block every fork of this host"
-# limits of the search for the user who maps the file so often
-_SEARCH_S, _SEARCH_BYTES, _CHUNK_BYTES = 1.0, 1 << 24, 1 << 18
-_SUSPECT = 1_000  # mappings of one file in one process that make its user the likely cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +128,7 @@ class Trials:
             shortest = self._shortest(partial(trial, (offset,)), usual_s, waits_most_s)
             if not shortest.is_short(waits_most_s):
                 raise MappedTooOften(
-                    f"{_TOO_OFTEN} (visiting all mappings took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
+                    f"{TOO_OFTEN} (visiting all mappings took {shortest.wall_s:.2f} s, {shortest.cpu_s * 1e3:.1f} ms of a CPU; "
                     f"limits: {WAITS_MOST_S:g} s, {TRIAL_MOST_S * 1e3:g} ms)"
                 )
 
@@ -191,34 +183,6 @@ class Trials:
         self._closing.shutdown()
 
 
-class Refused:
-    """Files that a trial has found mapped too often.
-
-    A trial, and its end, delay every fork for as long as it measures, so it is not repeated while a process is found
-    that maps the file so often. Known to this process and to forks made later, such as each observer of the service.
-    """
-
-    def __init__(self) -> None:
-        self._files: dict[tuple[bytes, bytes], None] = {}
-
-    def add(self, path: Path) -> None:
-        """Remember an open file (/proc/self/fd/N); beyond `_REFUSED_MOST` files the oldest is dropped."""
-        if (file := _file_of(path)) is not None:
-            self._files[file] = None
-            if len(self._files) > _REFUSED_MOST:
-                del self._files[next(iter(self._files))]
-
-    def check(self, path: Path, root: Path) -> None:
-        """Raise MappedTooOften for a file that was refused and is still mapped so often; else forget that it was."""
-        if self._files and (file := _file_of(path)) in self._files:
-            if by := mapped_most_by(inode_of(path), root):
-                raise MappedTooOften(f"{_TOO_OFTEN}{by}")
-            self._files.pop(file, None)
-
-
-REFUSED = Refused()
-
-
 @dataclass(slots=True)
 class Growth:
     """Decides when to check attached files again: any user may map a page more often while a probe
@@ -251,105 +215,3 @@ class Growth:
         """Record that a check has ended, which took `took_s` CPU seconds."""
         self._looked_s = time.monotonic()
         self._not_before_s = self._looked_s + _DUTY * took_s
-
-
-def inode_of(path: Path) -> bytes:
-    """Return the inode number, as decimal digits, of an open file (/proc/self/fd/N); empty where unknown.
-
-    Read from fdinfo: its file system might not answer.
-    """
-    return _told(path, b"ino")
-
-
-def _file_of(path: Path) -> tuple[bytes, bytes] | None:
-    """Identify an open file by mount and inode number; None where unknown (before Linux 5.14)."""
-    found = _told(path, b"mnt_id"), _told(path, b"ino")
-    return found if all(found) else None
-
-
-def _told(path: Path, name: bytes) -> bytes:
-    """Return the digits of a line of an open file's fdinfo; empty where there are none."""
-    try:
-        content = (Path("/proc/self/fdinfo") / path.name).read_bytes()
-    except OSError:
-        return b""
-    found = re.search(rb"^" + name + rb":\t(\d+)$", content, re.MULTILINE)
-    return found[1] if found else b""
-
-
-def mapped_most_by(inode: bytes, root: Path) -> str:
-    """Search for the user who maps the file most often, each user's processes in turn; return a
-    phrase, empty where not found in time.
-
-    For example `: by user 1000, 60000 times in one process`.
-    """
-    if not inode:
-        return ""
-    until_s, most = time.monotonic() + _SEARCH_S, Counter[int]()
-    for pid in interleave(group_by(_pids(root), partial(_seems_of, root))):
-        if time.monotonic() >= until_s:
-            break
-        with contextlib.suppress(OSError):
-            count = patience.ask(pid, _times_mapped, pid, inode, until_s, root)
-            if count >= _SUSPECT:
-                user = owner_uid(pid, root)
-                most[user] = max(most[user], count)
-    if not most:
-        return ""
-    user, count = most.most_common(1)[0]
-    return f": by user {user}, {count} times in one process"
-
-
-def need_one_user(path: Path, root: Path) -> None:
-    """Raise MappedByOthers unless all processes that map an open file belong to one user (root
-    aside).
-
-    Also raised where that cannot be established in time.
-    """
-    inode, until_s, users = inode_of(path), time.monotonic() + _SEARCH_S, set[int]()
-    for pid in _pids(root) if inode else ():
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            if (user := owner_uid(pid, root)) in (0, *users):
-                continue
-            try:
-                maps_it = patience.ask(pid, _times_mapped, pid, inode, until_s, root, 1) > 0
-            except TimeoutError:  # no answer: assume the worst
-                maps_it = True
-            if maps_it:
-                users.add(user)
-    if not inode or time.monotonic() >= until_s or len(users) > 1:
-        known = (
-            f"users {', '.join(map(str, sorted(users)))} map it"
-            if len(users) > 1
-            else "the users that map it are unknown"
-        )
-        raise MappedByOthers(f"{known}, and no guard runs on this host to prevent one of them from blocking every fork")
-
-
-def _seems_of(root: Path, pid: int) -> int:
-    """Return the uid that owns a process's folder in /proc; -1 where it cannot be read.
-
-    A fifth of the cost of `owner_uid`, but a process that may not be traced seems to be root's.
-    """
-    with contextlib.suppress(OSError):
-        return Path(procfs.proc_path(root, pid)).stat().st_uid
-    return -1
-
-
-def _pids(root: Path) -> Iterator[int]:
-    """Yield the pids of all processes."""
-    return (int(one.name) for one in (root / "proc").iterdir() if one.name.isdigit())
-
-
-def _times_mapped(pid: int, inode: bytes, until_s: float, root: Path, enough: int = 1 << 30) -> int:
-    """Count a process's mappings of the file with this inode number. Raises OSError.
-
-    At least as many where the count reached `enough`, the time `until_s` (CLOCK_MONOTONIC) or a limit of bytes.
-    """
-    wanted, count, rest, left = re.compile(rb" [0-9a-f]+:[0-9a-f]+ " + inode + rb" "), 0, b"", _SEARCH_BYTES
-    with open(procfs.proc_path(root, pid, "maps"), "rb", buffering=0) as file:  # noqa: PTH123 - called through patience.ask
-        while left > 0 and count < enough and time.monotonic() < until_s and (data := file.read(_CHUNK_BYTES)):
-            left -= len(data)
-            whole, _, rest = (rest + data).rpartition(b"\n")
-            count += len(wanted.findall(whole))
-    return count
