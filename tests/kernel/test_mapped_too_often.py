@@ -191,6 +191,23 @@ def test_what_is_allowed_follows_from_what_a_visit_costs(module: Module, place: 
     assert walks.TRIAL_MOST_S / median(trial_s) * median(real_s) < LONGEST_S
 
 
+def test_the_prober_tells_waiting_for_probes_from_all_else_that_a_fork_takes(module: Module, place: Place) -> None:
+    place.mapped(2, 20_000, place.offsets[0])
+    program = module.program("rs_enter_0", attach_type=TRACE_UPROBE_MULTI)
+    with forks(place.folder) as probing:
+        time.sleep(0.5)
+        assert probing.longest_s() > 0
+        assert probing.by_probes_s == 0
+        began_s = time.monotonic()
+        links = uprobes.attach_many(program.fd, place.library, place.offsets[:1])
+        took_s = time.monotonic() - began_s
+        longest_s = probing.longest_s()
+        assert 0.005 < probing.by_probes_s <= longest_s + 0.01
+        assert longest_s < took_s + 0.01
+        module.held.update(links)
+        module.release(links)
+
+
 def test_a_slow_cpu_is_no_page_that_is_mapped_often(
     module: Module, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

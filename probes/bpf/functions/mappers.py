@@ -34,7 +34,7 @@ _TRIED_AGAIN_S = 600.0
 class Mapper:
     """The process found to map a file most often, its user and how often.
 
-    `pid`: 0 where none was found that maps it `_SUSPECT` times. `complete`: all processes were read.
+    `pid`: 0 where none was found that maps it `_SUSPECT` times. `complete`: all processes that may be read were.
     """
 
     pid: int = 0
@@ -131,8 +131,8 @@ def find_mapper(inode: bytes, root: Path) -> Mapper:
             count = patience.ask(pid, _times_mapped, pid, inode, until_s, root)
             if count >= _SUSPECT and count > most.count:
                 most = Mapper(pid, owner_uid(pid, root), count)
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it has ended, or will never be read: no other search would tell more
         except OSError:
             complete = False
     return replace(most, complete=complete)

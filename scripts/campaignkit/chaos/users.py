@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -22,18 +21,19 @@ class Forks:
     """A prober that forks all the time and times it. Before all others in the queue for a CPU, so that what it waits for is the kernel."""
 
     def __init__(self, program: Path) -> None:
+        self.by_probes_s = 0.0
         self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(self._process.pid, os.SCHED_FIFO, os.sched_param(1))
         if self._line() != "ready":
             raise LabError("what times forks does not start")
 
     def longest_s(self) -> float:
-        """The longest since the last call."""
+        """The longest since the last call. `by_probes_s` is then how long one waited for probes put in or taken out, at most."""
         assert self._process.stdin is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
-        return int(self._line()) / 1e6
+        longest_us, by_probes_us = map(int, self._line().split())
+        self.by_probes_s = by_probes_us / 1e6
+        return longest_us / 1e6
 
     def end(self) -> None:
         """End it."""

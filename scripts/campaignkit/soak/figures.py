@@ -35,7 +35,8 @@ IN_WORDS = {Who.HELD: "one process", Who.ONCE: "a command each", Who.WATCH: "the
 @dataclass(frozen=True, slots=True)
 class Sample:
     """Some seconds of a soak. `at_s`: since its piece began. `rss_mb`, `fds`, `cpu_s`: of the observer; of a command, its peak. `fork_ms`:
-    the longest fork of the host. `median_ms`, `mean_ms`, `steps`: of the job's rank 0."""
+    the longest fork of the host; `probes_ms`: how long one of them waited for probes put in or taken out, at most. `median_ms`,
+    `mean_ms`, `steps`: of the job's rank 0."""
 
     piece: float
     who: int
@@ -48,6 +49,7 @@ class Sample:
     median_ms: float = 0.0
     mean_ms: float = 0.0
     steps: float = 0.0
+    probes_ms: float = 0.0
 
 
 Series = Mapping[str, Sequence[float]]
@@ -62,7 +64,8 @@ def series_of(samples: Sequence[Sample]) -> dict[str, list[float]]:
 
 def samples_of(series: Series) -> list[Sample]:
     """And back, in order of time."""
-    rows = zip(*(series.get(name, ()) for name in _NAMES), strict=True)
+    forks = series.get("fork_ms", ())  # of rows from before it was known what a fork waited for
+    rows = zip(*(series.get(name, forks if name == "probes_ms" else ()) for name in _NAMES), strict=True)
     return sorted((Sample(*row) for row in rows), key=lambda one: (one.piece, one.at_s))
 
 
@@ -145,6 +148,11 @@ def share_of_a_core(samples: Sequence[Sample]) -> float:
     """CPU time of the observer over the time that it was there."""
     seen = [one for one in samples if one.who != Who.NOBODY]
     return sum(one.cpu_s for one in seen) / sum(one.seconds for one in seen) if seen else 0.0
+
+
+def longest_wait_s(samples: Sequence[Sample]) -> float:
+    """How long a fork waited for probes, at most."""
+    return max((one.probes_ms for one in samples), default=0.0) / 1e3
 
 
 def longest_fork_s(samples: Sequence[Sample], *, observed: bool) -> float:

@@ -12,6 +12,7 @@ from campaignkit.soak.figures import (
     Who,
     grown,
     longest_fork_s,
+    longest_wait_s,
     pieces_of,
     settled,
     share_of_a_core,
@@ -105,13 +106,17 @@ def sums(case: str, samples: Sequence[Sample], ranks: int) -> list[str]:
             f"({slope_mb_per_hour(found):+.2f} MB an hour), descriptors {descriptors:+.1%}"
         )
     seen = [one for one in samples if one.who != Who.NOBODY]
-    above = sum(one.fork_ms > LONGEST_FORK_S * 1e3 for one in seen)
+    above, by_probes = (
+        sum(value > LONGEST_FORK_S * 1e3 for value in values)
+        for values in ([one.fork_ms for one in seen], [one.probes_ms for one in seen])
+    )
     share, (with_s, without_s) = (
         share_of_a_core(samples),
         (longest_fork_s(samples, observed=one) for one in (True, False)),
     )
     lines.append(
-        f"longest fork {with_s:.3f} s with, {without_s:.3f} s without; above {LONGEST_FORK_S:g} s in {above} of {len(seen)} samples"
+        f"longest fork {with_s:.3f} s with, {without_s:.3f} s without; above {LONGEST_FORK_S:g} s in {above} of {len(seen)} samples; "
+        f"waiting for probes {longest_wait_s(seen):.3f} s, above {LONGEST_FORK_S:g} s in {by_probes}"
     )
     lines.append(f"CPU {share:.2%} of a core, {share / ranks:.3%} for each of {ranks} ranks")
     with_it, alone = steps_of(seen), steps_of([one for one in samples if one.who == Who.NOBODY])

@@ -65,10 +65,11 @@ class Piece:
 
     def add(self, sample: Sample, began_s: float) -> Sample:
         """Complete a sample by the forks and steps of its time."""
-        now = time.monotonic()
+        now, longest_s = time.monotonic(), self.forks.longest_s()
         steps = steps_between(self.job.steps(0), began_s, now)
         sample = replace(
-            sample, at_s=began_s - self.began_s, seconds=now - began_s, fork_ms=self.forks.longest_s() * 1e3, steps=len(steps),
+            sample, at_s=began_s - self.began_s, seconds=now - began_s, steps=len(steps),
+            fork_ms=longest_s * 1e3, probes_ms=self.forks.by_probes_s * 1e3,
             median_ms=statistics.median(steps) * 1e3 if steps else 0.0, mean_ms=statistics.fmean(steps) * 1e3 if steps else 0.0,
         )  # fmt: skip
         self.samples.append(sample)

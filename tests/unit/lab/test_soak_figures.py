@@ -137,7 +137,13 @@ def test_a_slow_fork_is_bad_where_it_is_the_observers() -> None:
     seen = soak([100.0] * 100, who=Who.WATCH)
     slow = [replace(one, fork_ms=1500.0) if one.at_s == 700.0 else one for one in seen]
     assert problems("watch", slow, NONE) == ["a fork of the host took 1.50 s; without an observer 0.01 s at most"]
-    assert "longest fork 1.500 s with, 0.005 s without; above 0.1 s in 1 of 80 samples" in table("watch", slow, 8)
+    told = "longest fork 1.500 s with, 0.005 s without; above 0.1 s in 1 of 80 samples; waiting for probes "
+    assert told + "0.000 s, above 0.1 s in 0" in table("watch", slow, 8)
+    waited = [replace(one, probes_ms=1400.0) if one.at_s == 700.0 else one for one in slow]
+    assert told + "1.400 s, above 0.1 s in 1" in table("watch", waited, 8)
+    # Of a row from before it was known what a fork waited for, all of it is taken for waiting for probes.
+    old = {name: values for name, values in series_of(slow).items() if name != "probes_ms"}
+    assert told + "1.500 s, above 0.1 s in 1" in table("watch", samples_of(old), 8)
     alone = [replace(one, fork_ms=1600.0) if one.who == Who.NOBODY else one for one in slow]
     assert problems("watch", alone, NONE) == [], "the host is as slow without it"
 
