@@ -80,7 +80,10 @@ class Refused:
         if not self._files or (file := _file_of(path)) is None or (known := self._files.get(file)) is None:
             return
         inode = inode_of(path)
-        by = _asked(known.pid, inode, root)
+        by = Mapper()
+        if known.pid:
+            with contextlib.suppress(OSError):
+                by = _asked(known.pid, inode, time.monotonic() + _SEARCH_S, root)
         if not by.pid:
             by = find_mapper(inode, root)
         if by.pid:
@@ -128,9 +131,8 @@ def find_mapper(inode: bytes, root: Path) -> Mapper:
             complete = False
             break
         try:
-            count = patience.ask(pid, _times_mapped, pid, inode, until_s, root)
-            if count >= _SUSPECT and count > most.count:
-                most = Mapper(pid, owner_uid(pid, root), count)
+            one = _asked(pid, inode, until_s, root)
+            most = one if one.count > most.count else most
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # it has ended, or will never be read: no other search would tell more
         except OSError:
@@ -138,14 +140,10 @@ def find_mapper(inode: bytes, root: Path) -> Mapper:
     return replace(most, complete=complete)
 
 
-def _asked(pid: int, inode: bytes, root: Path) -> Mapper:
-    """Return how often this one process maps the file; no pid where less than `_SUSPECT` times, or unknown."""
-    if pid and inode:
-        with contextlib.suppress(OSError):
-            count = patience.ask(pid, _times_mapped, pid, inode, time.monotonic() + _SEARCH_S, root)
-            if count >= _SUSPECT:
-                return Mapper(pid, owner_uid(pid, root), count)
-    return Mapper()
+def _asked(pid: int, inode: bytes, until_s: float, root: Path) -> Mapper:
+    """Return how often this one process maps the file; no pid where less than `_SUSPECT` times. Raises OSError."""
+    count = patience.ask(pid, _times_mapped, pid, inode, until_s, root)
+    return Mapper(pid, owner_uid(pid, root), count) if count >= _SUSPECT else Mapper()
 
 
 def need_one_user(path: Path, root: Path) -> None:

@@ -1,7 +1,8 @@
 /* Forks all the time, before all others in the queue for a CPU. On a line of its input, and as that ends, it says how long the longest fork
  * took since the last time, and the longest time that one of them waited for probes that were being put in or taken out, both in us.
- * One process forks; another looks where it is in the kernel, every few ms while a fork lasts. Where stacks are not to be read, all
- * of a fork counts as waiting for probes: forks wait for other locks as well, such as those of who was put off his CPU. */
+ * One process forks; another looks where it is in the kernel, every few ms while a fork lasts. Forks wait for other locks as well,
+ * such as those of who was put off his CPU; one that runs has no stack. Where stacks are not to be read, all of a fork counts as
+ * waiting for probes. */
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -52,7 +53,7 @@ static void fork_all_the_time(struct shared *shared) {
 static int waits_for_probes(int stack) {
     char text[4096];
     ssize_t got = stack < 0 ? -1 : pread(stack, text, sizeof text - 1, 0);
-    if (got <= 0)
+    if (got < 0)
         return 1;
     text[got] = 0;
     return strstr(text, "uprobe_start_dup_mmap") != 0;
