@@ -22,8 +22,9 @@ from kernelkit.programs_run import run
 from labkit.machine.shell import LabError
 
 CACHE = Path("/var/cache/rankscope/kernels")
-# The root of the guest is a 9p share below an overlay; and what a host loads by itself when it is asked for its connections.
-MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "tcp_diag")
+# The root of the guest is a 9p share below an overlay; and what a host loads by itself when it is asked for its connections, or for
+# the links between namespaces and the shapers of the kernel tests.
+MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay", "tcp_diag", "veth", "sch_tbf")
 _HELP = "Check the network and the sources of apt; the same command goes on."
 _run = partial(run, patience_s=480.0, again=_HELP, install="Run scripts/setup --lab.")
 
