@@ -16,8 +16,9 @@ import pytest
 from pace import pace_s
 
 from rankscope.probes.host.namespaces import in_namespace, namespace_inode, node_name
-from rankscope.probes.host.procfs import socket_inodes
-from rankscope.probes.network.flows import FlowTracker, tcp_sockets
+from rankscope.probes.host.procfs import ROOT, socket_inodes
+from rankscope.probes.network import netlink
+from rankscope.probes.network.flows import FlowTracker, connections_of, tcp_sockets
 from rankscope.probes.network.interfaces import interface_deltas, read_interfaces
 from rankscope.probes.network.qdisc import qdisc_deltas, read_qdiscs
 
@@ -123,6 +124,15 @@ def pair() -> Iterator[Pair]:
         yield Pair(peers[1], peers[0])
 
 
+def wait_for_connections(pid: int, count: int) -> None:
+    """Wait until the kernel lists `count` connections in the namespace of a process."""
+    until = time.monotonic() + 30
+    with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, ROOT) as channel:
+        while len(connections_of(channel).messages) != count:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
 def _end(process: subprocess.Popen[str]) -> None:
     process.kill()
     process.communicate()
@@ -172,6 +182,7 @@ def test_connections_that_open_and_close_within_the_window(pair: Pair) -> None:
         time.sleep(0.55)
         tracker.sample()
         pair.do("close", "new")
+        wait_for_connections(pair.sender.pid, 1)  # until its peer answers, the FIN counts as a byte, as the SYN does
         tracker.sample()
         flows = sorted(tracker.summaries(), key=lambda flow: flow.sent_bytes)
         # the next window begins with what is still there
