@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from labkit.machine.shell import REPOSITORY
 
 _TRAIN = Path(__file__).resolve().parents[1] / "programs" / "train.py"
 _WINDOW_S = 40  # steps take more than a second in emulation
-_STARTED_S, _WARM_STEPS = 600.0, 3  # PyTorch alone takes minutes to import where other work has the CPUs
+# PyTorch alone takes minutes to import where other work has the CPUs. Then steps take a second.
+_STARTED_S, _NEXT_S, _WARM_STEPS = 600.0, 180.0, 3
 _COMMAND_S = 240.0  # for one command with its window
 
 Judge = Callable[[Mapping[str, Any]], tuple[bool, str]]
@@ -28,19 +29,20 @@ Judge = Callable[[Mapping[str, Any]], tuple[bool, str]]
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kernels-job-") as name:
         folder = Path(name)
-        with _job(folder):
-            if wrong := _wait_for_steps(folder):
-                for check in ("healthy job", "slow function"):
+        with _job(folder) as pids:
+            for check, judge, patience_s in (
+                ("healthy job", healthy, _STARTED_S),
+                ("slow function", slow_function, _NEXT_S),
+            ):
+                if wrong := _wait_for_steps(folder, pids, patience_s):
                     print(encode(Check(check, False, wrong)), flush=True)
-                return
-            _say("healthy job", healthy, folder / "healthy")
-            (folder / "slow").touch()
-            _wait_for_steps(folder)
-            _say("slow function", slow_function, folder / "window")
+                    continue
+                _say(check, judge, folder / check.replace(" ", "-"))
+                (folder / "slow").touch()
 
 
 @contextmanager
-def _job(folder: Path) -> Iterator[None]:
+def _job(folder: Path) -> Iterator[list[int]]:
     about = {
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
@@ -55,22 +57,37 @@ def _job(folder: Path) -> Iterator[None]:
                 environment = os.environ | about | {"RANK": rank, "LOCAL_RANK": rank}
                 words = [sys.executable, str(_TRAIN), str(folder)]
                 ranks.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log))
-        yield
+        yield [process.pid for process in ranks]
     finally:
         for process in ranks:
             process.kill()
             process.wait()
 
 
-def _wait_for_steps(folder: Path) -> str:
-    """Wait for a few more steps. Why not, where there are none."""
-    first, until = _steps(folder), time.monotonic() + _STARTED_S
-    while _steps(folder) < first + _WARM_STEPS:
+def _wait_for_steps(folder: Path, pids: Iterable[int], patience_s: float) -> str:
+    """Wait for a few more steps. Why not, where there are none, and where the ranks are."""
+    first, until = _steps(folder), time.monotonic() + patience_s
+    while (made := _steps(folder) - first) < _WARM_STEPS:
         if time.monotonic() > until:
             said = (folder / "log").read_text("utf-8", "replace").strip().splitlines()
-            return f"the job made no step in {_STARTED_S:.0f} s: {(said or ['no message'])[-1]}"
+            places = "; ".join(_where(pid) for pid in pids)
+            return f"the job made {max(made, 0)} steps in {patience_s:.0f} s: {(said or ['no message'])[-1]}; {places}"
         time.sleep(0.5)
     return ""
+
+
+def _where(pid: int) -> str:
+    """State of each thread of a process, its CPU seconds, and the innermost functions of the kernel that it is in."""
+    found = []
+    for thread in sorted(Path("/proc", str(pid), "task").iterdir()):
+        try:
+            fields = (thread / "stat").read_text().rpartition(")")[2].split()
+            frames = [line.split()[-1] for line in (thread / "stack").read_text().splitlines()[:3]]
+        except OSError:
+            continue
+        seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found.append(f"{thread.name} {fields[0]} {seconds:.0f} s {' < '.join(frames)}".strip())
+    return ", ".join(found)
 
 
 def _steps(folder: Path) -> int:
