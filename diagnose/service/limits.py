@@ -58,21 +58,26 @@ def is_passing(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class Allowance:
-    """Budget of looks at one job. Requested ones are always allowed, and count."""
+    """Budget of looks at one job. Requested ones are always allowed, and count.
+
+    Standstills have a budget of their own, as large: a hang is looked at whatever was looked at before.
+    """
 
     per_hour: int = WINDOWS_PER_HOUR
     _looks: deque[float] = field(default_factory=deque)
+    _at_standstills: deque[float] = field(default_factory=deque)  # of these
     _not_before_s: float = float("-inf")
     _nobody: int = 0
 
-    def allows(self, now_s: float, *, urgent: bool = False) -> str:
+    def allows(self, now_s: float, *, urgent: bool = False, standstill: bool = False) -> str:
         """Explain why no look is allowed now; '' if one is.
 
-        Urgent looks are not delayed after one that named no cause.
+        Urgent looks are not delayed after one that named no cause. `standstill`: the job stands still.
         """
-        while self._looks and now_s - self._looks[0] >= _HOUR_S:
-            self._looks.popleft()
-        if len(self._looks) >= self.per_hour:
+        for looks in (self._looks, self._at_standstills):
+            while looks and now_s - looks[0] >= _HOUR_S:
+                looks.popleft()
+        if len(self._at_standstills if standstill else self._looks) >= self.per_hour:
             return f"{self.per_hour} windows in an hour are enough"
         if now_s < self._not_before_s and not urgent:
             return f"the last look named nobody: the next one in {(self._not_before_s - now_s) / 60:.0f} min"
@@ -86,9 +91,11 @@ class Allowance:
         """Tell whether looks were counted in the last hour, or the next one is delayed."""
         return bool(self.allows(now_s)) or bool(self._looks)
 
-    def looked(self, now_s: float) -> None:
+    def looked(self, now_s: float, *, standstill: bool = False) -> None:
         """Count a look that has begun towards the hourly limit; any delay after it is set by `learnt`."""
         self._looks.append(now_s)
+        if standstill:
+            self._at_standstills.append(now_s)
 
     def learnt(self, now_s: float, accused: bool) -> None:
         """Record whether a look named a cause; after one that did not, delay the next, twice as long each time."""

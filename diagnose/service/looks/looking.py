@@ -113,7 +113,7 @@ class Looking:
         """Explain why no look is allowed now, as this host is blind or by the job's limits; '' if one is."""
         if self.blind:
             return "no verdict can be had on this host"
-        return job.allowance.allows(now_s, urgent=alarm.is_urgent)
+        return job.allowance.allows(now_s, urgent=alarm.is_urgent, standstill=alarm.kind in STANDSTILLS)
 
     def suspect_hardware(self, now_s: float, words: str) -> None:
         """Raise a hardware alarm for all jobs here, except those with a queued look; `words`: what was found."""
@@ -332,7 +332,8 @@ class Looking:
         trigger = task.trigger
         routine = trigger.kind is AlarmKind.ROUTINE
         forced = routine or trigger.kind is AlarmKind.ASKED
-        why_not = "" if forced or task.alarm else job.allowance.allows(now_s, urgent=True)
+        still = trigger.kind in STANDSTILLS
+        why_not = "" if forced or task.alarm else job.allowance.allows(now_s, urgent=True, standstill=still)
         late = unix(now_s) - trigger.start > _may_be_late_s(trigger, hosts.pace)
         if late:
             why_not = "another look was not over"
@@ -377,7 +378,7 @@ class Looking:
             return True
         job.windows += 1
         if alarm.kind is not AlarmKind.ROUTINE:
-            job.allowance.looked(now_s)
+            job.allowance.looked(now_s, standstill=alarm.kind in STANDSTILLS)
         return True
 
     def _learn(self, seen: Seen, now_s: float) -> None:

@@ -132,9 +132,9 @@ class Job:
             if (
                 isinstance(each, Alarm)
                 and each.kind is AlarmKind.SILENT
-                and not self.allowance.allows(self.now, urgent=True)
+                and not self.allowance.allows(self.now, urgent=True, standstill=True)
             ):
-                self.allowance.looked(self.now)
+                self.allowance.looked(self.now, standstill=True)
                 self.windows.append((each, self.now + 4.0))
         if expected is not None and self.allowance.left(self.now) > 1:
             self.allowance.looked(self.now)

@@ -176,6 +176,20 @@ def test_windows_are_limited_and_nobody_makes_them_rarer() -> None:
     assert "nobody" in allowance.allows(5400.0)
 
 
+def test_a_standstill_is_looked_at_whatever_was_looked_at_before() -> None:
+    allowance = Allowance()
+    for at in (0.0, 10.0, 20.0):
+        allowance.looked(at)
+    assert "enough" in allowance.allows(30.0, urgent=True)
+    # THEN it has windows of its own, as many
+    for at in (30.0, 40.0, 50.0):
+        assert allowance.allows(at, urgent=True, standstill=True) == ""
+        allowance.looked(at, standstill=True)
+    assert "enough" in allowance.allows(60.0, urgent=True, standstill=True)
+    assert "enough" in allowance.allows(3625.0, urgent=True)  # those of standstills count for the others
+    assert allowance.allows(3631.0, urgent=True, standstill=True) == ""
+
+
 def test_a_service_that_takes_too_much_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # Whatever the tests before have taken.
     monkeypatch.setattr(limits, "resident_bytes", lambda: limits.RESIDENT_BYTES // 2)
