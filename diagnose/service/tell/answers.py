@@ -17,12 +17,11 @@ _WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
 
 @dataclass(slots=True)
 class Answers:
-    """Verdicts that answer a request made at Unix time `since`, for one job or ('') for all.
+    """Verdicts that answer a request made at Unix time `since`: of each job for which the service says that somebody asked.
 
     `ended`: why no further answer will come, '' while some may.
     """
 
-    job: str
     since: float
     verdicts: list[dict[str, Any]] = field(default_factory=list)
     ended: str = ""
@@ -66,7 +65,7 @@ class Answers:
 
     def _answers(self, event: dict[str, Any]) -> bool:
         """Tell whether a verdict answers: on a look that was asked for, or that began after the request."""
-        about = event.get("job") in self._wanted or not self._wanted
+        about = event.get("job") in self._wanted
         asked = event.get("alarm") == AlarmKind.ASKED.value
         took_s = event.get("took_s")
         began = _unix(event.get("time")) - float(took_s) if isinstance(took_s, (int, float)) else 0.0

@@ -45,7 +45,7 @@ def run(*, state: Path, job: str | None, wait: bool = False, at_most_s: float = 
     if not state.is_dir() or not place.is_held():
         raise NobodyWatches(f"no rankscope watch holds {state}")
     with EventsLog(place.events) as log:
-        answers = Answers(job or "", time.time())
+        answers = Answers(time.time())
         place.ask(job or "")
         if not wait:
             sys.stderr.write(

@@ -75,6 +75,8 @@ HEALTHY, SLOW, HUNG = builders.Job(), builders.slow_python(3, 0.08), builders.st
         # a look of before does not answer; one at an alarm that came first does
         ([lambda: asked("a"), lambda: judged("a", HUNG, 60.0, AlarmKind.SLOWER), lambda: judged("a", HEALTHY, 0.0, AlarmKind.SLOWER)], 0,
          ["a: "]),
+        # nor does one of another job that came before the service had read the request
+        ([lambda: judged("b", HUNG, 0.0, AlarmKind.SLOWER), lambda: asked("a"), lambda: judged("a", HEALTHY)], 0, ["a: "]),
         ([lambda: asked("a", "no rank is left to look at")], 3, ["a: somebody asked for a look; no window: no rank is left"]),
         ([lambda: asked("a"), lambda: Event("gone", time.time(), "no rank of it is left here", "a")], 3, ["a: no rank of it is left"]),
         ([lambda: Event("note", time.time(), "asked to look at x, and there is no such job")], 3, ["there is no such job"]),
@@ -132,7 +134,7 @@ def test_who_is_not_root_is_told_so_and_nothing_is_made(
 
 
 def test_events_that_are_no_answers_are_not() -> None:
-    answers = Answers("", time.time())
+    answers = Answers(time.time())
     strange: list[dict[str, Any]] = [
         {},
         {"kind": "verdict"},
