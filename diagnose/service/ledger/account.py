@@ -88,7 +88,6 @@ class Account:
     starting: bool = True
     productive_s: float = 0.0
     steps: int = 0
-    saved_steps: int = 0  # at a checkpoint of which no entry is left
     wrote: bool = False  # since the last step
     pace: Pace = field(default_factory=Pace)
     _first: int = 0  # number of the first step of this run
@@ -101,9 +100,8 @@ class Account:
     def of(ledger: Ledger, unix: float) -> Account:
         """Continue a stored ledger. `unix`: Unix time at zero of CLOCK_MONOTONIC."""
         entries = Entries.of(ledger.entries, ledger.others)
-        made = Account(
-            ledger, unix, ledger.until - unix, entries, False, ledger.productive_s, ledger.steps, ledger.saved_steps
-        )
+        entries.saved_steps = ledger.saved_steps
+        made = Account(ledger, unix, ledger.until - unix, entries, False, ledger.productive_s, ledger.steps)
         made._first = ledger.first_step
         made.entries.step_s = ledger.step_s
         return made
@@ -349,8 +347,7 @@ class Account:
 
     def _saved(self) -> int:
         """Return the number of the step at the last checkpoint, 0 if none was seen."""
-        saves = (one.recent[-1][1] for one in self.entries if one.kind is Kind.CHECKPOINT and one.recent)
-        return max((*saves, self.saved_steps))
+        return max((*(one.saved_step for one in self.entries), self.entries.saved_steps))
 
     def snapshot(self, now_s: float) -> Ledger:
         """Return the ledger as of `now_s` (CLOCK_MONOTONIC), with what is still open counted; changes nothing."""

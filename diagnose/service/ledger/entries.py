@@ -29,10 +29,14 @@ _UNFIT, _OTHERS = 0.5, 0.25  # of not coming at its time, and of other ranks, ag
 
 @dataclass(slots=True)
 class Entries:
-    """The entries, by a number of their own. `others`: count and seconds of those without room."""
+    """The entries, by a number of their own.
+
+    `others`: count and seconds of those without room; `saved_steps`: step of the last checkpoint among these.
+    """
 
     step_s: float | None = None
     others: tuple[int, float] = (0, 0.0)
+    saved_steps: int = 0
     version: int = 0  # counts changes
     _of: dict[int, Entry] = field(default_factory=dict)
     _next: int = 0
@@ -187,6 +191,7 @@ class Entries:
         """Drop the entry with least time, pauses first; its time goes to `others`, or to another entry of its kind."""
         least = min(self._of, key=lambda number: (self._of[number].kind not in PAUSES, self._of[number].seconds))
         gone = self._of.pop(least)
+        self.saved_steps = max(self.saved_steps, gone.saved_step)
         if gone.kind in PAUSES:
             self.others = self.others[0] + gone.count, self.others[1] + gone.seconds
         else:  # its time stays what it was

@@ -112,6 +112,11 @@ class Entry:
         return self.seconds / max(self.count, 1)
 
     @property
+    def saved_step(self) -> int:
+        """Step at the last of its checkpoints; 0 if it has none."""
+        return self.recent[-1][1] if self.kind is Kind.CHECKPOINT and self.recent else 0
+
+    @property
     def is_told_apart(self) -> bool:
         """True if its cause is known: any kind but `PAUSE`, or a pause with a name."""
         return self.kind is not Kind.PAUSE or bool(self.what)

@@ -18,6 +18,7 @@ import pytest
 from rankscope.diagnose.face.cli.main import run
 from rankscope.diagnose.face.cli.service.ledger_table import lines
 from rankscope.diagnose.service.alarms import Alarm, AlarmKind, JobWatch
+from rankscope.diagnose.service.ledger.account import Account
 from rankscope.diagnose.service.ledger.as_json import from_json, to_json
 from rankscope.diagnose.service.ledger.book import Book
 from rankscope.diagnose.service.ledger.entries import MOST, Entries
@@ -424,6 +425,16 @@ def test_a_recurrence_is_found_by_steps_or_by_seconds_and_none_in_chance() -> No
     assert by_clock is not None and by_clock.seconds == pytest.approx(300.0, rel=0.01)
     chance = [find(sorted((float(a), int(a)) for a in noise.uniform(0, 1e5, 12)), 1.0) for _ in range(50)]
     assert sum(one is not None for one in chance) <= 1
+
+
+def test_the_step_of_a_checkpoint_is_known_when_its_entry_had_to_go() -> None:
+    account = Account(a_ledger(), 0.0, 0.0)
+    account.entries.add(Event(Kind.CHECKPOINT, 10.0, 0.001, 70, "save (train.py:1)", Whose(Scope.ALL)))
+    assert account.snapshot(20.0).saved_steps == 70
+    for at in range(2 * MOST):  # a name for each, so that none is alike
+        account.entries.add(Event(Kind.PAUSE, 20.0 + at, 1.0 + at, 100, f"pause {at}", Whose(Scope.ALL)))
+    assert all(one.kind is not Kind.CHECKPOINT for one in account.entries)
+    assert account.snapshot(300.0).saved_steps == 70
 
 
 def test_pauses_of_one_length_are_told_apart_once_a_window_named_both() -> None:
