@@ -48,6 +48,10 @@ def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Sta
     assert (np.diff(sleeps["ts_ns"].astype(np.int64)) > 0).all()
 
 
+@pytest.mark.skipif(
+    "asm_fred_entrypoint_user" in Path("/proc/kallsyms").read_text(),
+    reason="with FRED (x86, since Linux 6.9) a kernel stack ends 16 bytes later; before 5.15 there is none",
+)
 def test_the_system_call_is_found_the_old_way_as_well(program: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """As before Linux 5.15: through the end of the kernel stack."""
     monkeypatch.setenv(abilities.VARIABLE, abilities.TASK_REGISTERS)
