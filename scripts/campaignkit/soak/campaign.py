@@ -11,19 +11,22 @@ from pathlib import Path
 
 from campaignkit import sources
 from campaignkit.campaign import Judged, Keep
-from campaignkit.results import Result
+from campaignkit.ledger import accounts, schedule
+from campaignkit.ledger.run import run as run_ledger
+from campaignkit.results import LOCAL, Result
 from campaignkit.soak import judged, run
 from campaignkit.soak.attacks import ATTACKS
 from campaignkit.soak.figures import Sample, samples_of, series_of
-from labkit.machine.shell import EXIT_NOT_PERMITTED, LabError
+from labkit.machine.shell import EXIT_NOT_PERMITTED, EXIT_USAGE, LabError
 
-_COMMANDS = {"windows": "record", "watch": "watch"}
+_COMMANDS = {"windows": "record", "watch": "watch", "ledger": "watch"}
 _KEPT_S = 300.0
+_LEDGER_RANKS = 4
 EXIT_TOO_LITTLE = 3
 
 
 class Soak:
-    """Two cases; `count` is how many minutes were seen."""
+    """Three cases; `count` is how many minutes were seen."""
 
     name = "soak"
     lacking_code = EXIT_TOO_LITTLE
@@ -34,19 +37,25 @@ command of its own; after four of them comes a pause as long as one. With --watc
 the job's steps are; the first and last minutes of a piece are without it. Good is: memory and descriptors flat, steps at most
 {judged.SLOWER:.0%} longer in the median and {judged.SLOWER_IN_MEAN:.0%} in the mean, no fork above {judged.MOST_FORK_S:g} s, no rank ended.
 A soak may be made in pieces: --piece 50, three times. Ends with 3 where too little was seen to say so.
+With --ledger a job of four ranks pauses at known times: a garbage collection on each rank in turn, checkpoints, late loaders, a hang; a
+rank of it is killed and it is started again. Good is: its ledger has all of them with counts and hours within {accounts.NEAR:.0%}.
 """
 
     def cases(self) -> Mapping[str, str]:
-        """Both."""
+        """All."""
         return {
             "windows": "windows back to back, beside two jobs",
             "watch": "the service, beside two jobs and a hostile user",
+            "ledger": "the ledger of a job whose pauses are known",
         }
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """How long, and beside what."""
         parser.add_argument(
             "--watch", dest="only", action="store_const", const=["watch"], help="the service: as --only watch"
+        )
+        parser.add_argument(
+            "--ledger", dest="only", action="store_const", const=["ledger"], help="the ledger: as --only ledger"
         )
         parser.add_argument("--minutes", type=float, default=120.0, help="of all pieces together (default 120)")
         parser.add_argument(
@@ -76,13 +85,17 @@ A soak may be made in pieces: --piece 50, three times. Ends with 3 where too lit
         """Digest of what observes, and of what makes the jobs and looks at them."""
         own = {*sources.kit_files("soak/programs"), *sources.kit_files("chaos/programs")}
         own |= {path for path in Path(__file__).parent.glob("*.py") if path != Path(__file__)}
-        return {case: sources.of_command(_COMMANDS[case], own) for case in cases}
+        ledger = set(sources.kit_files("ledger"))
+        return {case: sources.of_command(_COMMANDS[case], ledger if case == "ledger" else own) for case in cases}
 
     def run(self, left: Mapping[str, float], digests: Mapping[str, str], args: argparse.Namespace, keep: Keep) -> None:
         """Another piece of each case that is not done; what was seen is kept every five minutes."""
         if os.geteuid() != 0:
             raise LabError("observing needs root", exit_code=EXIT_NOT_PERMITTED)
         for case, done in left.items():
+            if case == "ledger":
+                keep(_of_ledger(digests[case], args.minutes))
+                continue
             minutes = min(args.minutes - done, args.piece)
             settings = run.Settings(args.ranks, args.forks, args.window, list(args.attacks) if case == "watch" else [])
             with run.piece(settings) as piece:
@@ -101,6 +114,9 @@ A soak may be made in pieces: --piece 50, three times. Ends with 3 where too lit
         """A line for each ten minutes, then what counts."""
         lines = []
         for case, row in found.items():
+            if case == "ledger":
+                lines += [f"{case}:", *accounts.table(row.sums), _cost(row)]
+                continue
             lines += [f"{case}:", *judged.table(case, samples_of(row.series), int(row.most.get("ranks", 1)))]
         return lines
 
@@ -108,10 +124,33 @@ A soak may be made in pieces: --piece 50, three times. Ends with 3 where too lit
         """Growth, forks and steps over all pieces of a case."""
         wrong, lacking = [], []
         for case, row in found.items():
+            if case == "ledger":
+                wrong += [f"{case}: {one}" for one in accounts.problems(row.sums)]
+                continue
             samples = samples_of(row.series)
             wrong += [f"{case}: {one}" for one in judged.problems(case, samples, row.sums)]
             lacking += [f"{case}: {one}" for one in judged.too_little(case, samples)]
         return Judged(tuple(wrong), tuple(lacking))
+
+
+def _of_ledger(source: str, minutes: float) -> Result:
+    """A run of the ledger's job, as a row."""
+    if minutes < schedule.LEAST_MINUTES:
+        words = f"{minutes:g} minutes are too few for a hang among other pauses"
+        raise LabError(words, f"--minutes {schedule.LEAST_MINUTES:g} at least.", EXIT_USAGE)
+    seen = run_ledger(minutes, _LEDGER_RANKS, LOCAL / "ledger")
+    day = time.strftime("%Y-%m-%d", time.gmtime())
+    series = {"cpu": [round(one, 5) for one in seen.cpu_share]}
+    most = {"ranks": float(_LEDGER_RANKS)}
+    return Result(
+        "soak", "ledger", day, sources.commit(), source, minutes, seen.sums, most, series, tuple(seen.problems)
+    )
+
+
+def _cost(row: Result) -> str:
+    """What the service took of a CPU: in most samples, which are of tier 0 alone, and with the windows it recorded."""
+    whole = row.sums.get("cpu_s", 0.0) / max(row.sums.get("seconds", 0.0), 1.0)
+    return f"CPU: {row.median('cpu'):.2%} in the median of 10 s, {whole:.2%} in all, with {row.sums.get('windows', 0):.0f} windows"
 
 
 class _Keeping:
