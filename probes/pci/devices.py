@@ -101,7 +101,7 @@ def parse_width(text: str) -> int | None:
     raises.
     """
     text = text.strip()
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 64 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 9 and 0 < int(text) <= 64 else None
 
 
 def parse_aer(text: str) -> int:

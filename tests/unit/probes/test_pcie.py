@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hardware_trees import ethernet, ib, pci
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rankscope.probes.pci.devices import parse_aer, parse_speed, parse_width
@@ -96,6 +96,7 @@ def test_links_and_errors_over_a_window(tmp_path: Path) -> None:
 
 
 @given(st.text(max_size=200))
+@example("000000016000")
 def test_any_text_of_a_pci_file_is_a_number_or_nothing(text: str) -> None:
     assert parse_aer(text) >= 0
     assert (parse_speed(text) or 1.0) > 0
