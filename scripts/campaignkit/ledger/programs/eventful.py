@@ -17,7 +17,8 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,11 @@ class Told:
         self._file.write(json.dumps({"kind": kind, "at": at, **more}) + "\n")
         self._file.flush()
 
-    def timed(self, kind: str, step: int, work: Callable[..., None], *arguments: Any) -> None:
+    @contextmanager
+    def timed(self, kind: str, step: int) -> Iterator[None]:
         begin = time.time()
-        work(*arguments)
+        yield
         self.tell(kind, begin, seconds=time.time() - begin, step=step)
-
-
-def collect() -> None:
-    gc.collect()
 
 
 def save_checkpoint(path: Path, model: nn.Module, step: int) -> None:
@@ -134,11 +132,14 @@ def main() -> None:
         step += 1
         number = due["gc"].take()
         if number >= 0 and number % world == rank:
-            told.timed("gc", step, collect)
+            with told.timed("gc", step):
+                gc.collect()
         if due["checkpoint"].take() >= 0 and rank == 0:
-            told.timed("checkpoint", step, save_checkpoint, checkpoint, model, step - 1)
+            with told.timed("checkpoint", step):
+                save_checkpoint(checkpoint, model, step - 1)
         if due["hang"].take() >= 0 and rank == 1:
-            told.timed("hang", step, search, schedule["hang_s"])
+            with told.timed("hang", step):
+                search(schedule["hang_s"])
         begin = time.time()
         batch = next(rows)
         if (waited := time.time() - begin) > LATE_S / 6:
