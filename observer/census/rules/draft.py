@@ -123,13 +123,14 @@ class Draft:
         return self._evidence.of(pid)
 
     def is_orphan_worker(self, pid: int) -> bool:
-        """Tell whether a chosen process is only a worker whose rank is gone: forked, without connections of its own.
+        """Tell whether a chosen process is only a worker whose rank is gone.
 
-        False where its number is a guess.
+        It bears the name of PyTorch's loader workers, whatever connections it has, which its rank left to it; or it
+        was forked by multiprocessing, has no connections, and its number is no guess.
         """
         one = self.loaded[pid]
-        forked = one.comm == "pt_data_worker" or "--multiprocessing-fork" in one.cmdline
-        return forked and not self.chosen[pid].guessed and not self.is_connected(pid)
+        forked = "--multiprocessing-fork" in one.cmdline and not self.chosen[pid].guessed
+        return one.comm == "pt_data_worker" or (forked and not self.is_connected(pid))
 
     def number(self, group: list[int], job: str, base: Claim | None, parents: dict[int, int]) -> None:
         """Choose a group of processes that work together as ranks, and number them.

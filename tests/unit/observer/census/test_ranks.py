@@ -305,6 +305,21 @@ def test_a_loader_whose_rank_died_is_no_rank(tree: Tree) -> None:
     assert "whose rank is gone" in reasons(census)[201]
 
 
+def test_loaders_of_ranks_that_were_killed_are_none_though_they_hold_their_connections(tree: Tree) -> None:
+    # GIVEN a job that was killed and is started again: its loaders notice after some seconds, and one new rank has not loaded PyTorch
+    for rank in (0, 1):
+        tree.process(201 + rank, 1, "pt_data_worker", TRAIN, torchrun(rank, rank, 2))
+    tree.connect(201, 202, 5000)
+    tree.process(300, 1, "torchrun", ["torchrun", "train.py"])
+    tree.process(301, 300, "python3.11", TRAIN, torchrun(0, 0, 2))
+    tree.process(302, 300, "python3.11", TRAIN, torchrun(1, 1, 2), mapped=())
+
+    census = find_ranks(tree.root)
+
+    assert ranks(census) == [(0, 301)]
+    assert "whose rank is gone" in reasons(census)[202]
+
+
 @pytest.mark.parametrize("library, framework", [
     ("/venv/jaxlib/libjax_common.so", "jax"),
     ("/venv/tensorflow/libtensorflow_framework.so.2", "tensorflow"),
