@@ -1,7 +1,8 @@
 """The entries of one ledger: which pauses are alike, what they are called, and how many there may be. Pure.
 
 Pauses are alike if as many ranks work in them (some, all, none of this host) and they last as long,
-within a factor `ALIKE`. Of several entries that a pause could belong to, the one counts at whose
+within a factor `ALIKE`; its square for one that comes when the next is expected: the first garbage
+collection of a process takes twice as long as those after it. Of several entries that a pause could belong to, the one counts at whose
 recurrence it comes, then the one of its ranks, then the nearest in length. A window names the pause
 that it saw, and with it those that are alike.
 """
@@ -160,8 +161,26 @@ class Entries:
 
     def _match(self, event: Event) -> int | None:
         """Return the number of the entry to which an event belongs; None if there is none."""
-        found = [(self._unlike(entry, event), number) for number, entry in self._of.items() if _may_be(entry, event)]
+        found = [
+            (self._unlike(entry, event), number) for number, entry in self._of.items() if self._may_be(entry, event)
+        ]
         return min(found)[1] if found else None
+
+    def _may_be(self, entry: Entry, event: Event) -> bool:
+        """Tell whether an event may belong to an entry: a pause by name, length and scope, any other by kind and name."""
+        if event.kind not in PAUSES:
+            return (entry.kind, entry.what) == (event.kind, event.what)
+        if entry.kind not in PAUSES or (event.what and (entry.kind, entry.what) != (event.kind, event.what)):
+            return False
+        if event.whose.scope not in (entry.scope, Scope.UNKNOWN):  # unknown: nobody looked
+            return False
+        times = max(event.seconds, 1e-9) / max(entry.mean_s, 1e-9)
+        if 1 / ALIKE <= times <= ALIKE:
+            return True
+        if not 1 / ALIKE**2 <= times <= ALIKE**2:
+            return False
+        rhythm = self.recurs(entry)
+        return rhythm is not None and rhythm.expects(event.at)
 
     def _unlike(self, entry: Entry, event: Event) -> float:
         """Return how unlike an event is to an entry, 0 at best: in length, in time of recurrence, and in ranks.
@@ -216,17 +235,6 @@ def merged(one: Entry, other: Entry) -> Entry:
         ranks=kept, of_more=one.of_more + other.of_more + more, recent=recent, named=one.named + other.named,
         asked=max(one.asked, other.asked), wrote=one.wrote + other.wrote,
     )  # fmt: skip
-
-
-def _may_be(entry: Entry, event: Event) -> bool:
-    """Tell whether an event may belong to an entry: a pause by name, length and scope, any other by kind and name."""
-    if event.kind not in PAUSES:
-        return (entry.kind, entry.what) == (event.kind, event.what)
-    if entry.kind not in PAUSES or not 1 / ALIKE <= event.seconds / max(entry.mean_s, 1e-9) <= ALIKE:
-        return False
-    if event.what and (entry.kind, entry.what) != (event.kind, event.what):
-        return False
-    return event.whose.scope in (entry.scope, Scope.UNKNOWN)  # unknown: nobody looked
 
 
 def _is_same(entry: Entry, unnamed: Entry, seen: SeenPause) -> bool:

@@ -51,6 +51,11 @@ def test_what_the_ledger_has_wrong_is_named_and_a_kind_that_never_was() -> None:
     true = {f"{kind} true{unit}": 20.0 for kind in accounts.KINDS for unit in ("", "_s")}
     entries = [{"kind": kind, "count": 20, "seconds": 20.9} for kind in accounts.KINDS]
     assert accounts.problems(true | accounts.of_ledger(entries)) == []
+    soon = [{**one, "seconds": 0.0} if one["kind"] == "down" else one for one in entries]
+    assert accounts.problems(true | {"down true_s": 0.4} | accounts.of_ledger(soon)) == []
+    assert accounts.problems(true | {"down true_s": 4.0} | accounts.of_ledger(soon)) == [
+        "down: 0 seconds in the ledger, 4 in the job"
+    ]
     # WHEN two collections have no name, and there was no hang
     entries[0] = {"kind": "gc", "count": 18, "seconds": 18.4}
     sums = (

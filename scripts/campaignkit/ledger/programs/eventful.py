@@ -28,7 +28,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-OBJECTS = 3_000_000
+OBJECTS = 5_000_000
 LATE_S = 3.0
 PIECES, PIECE = 16, 3 << 20  # of a checkpoint
 STEP_S = 0.1

@@ -427,6 +427,22 @@ def test_a_recurrence_is_found_by_steps_or_by_seconds_and_none_in_chance() -> No
     assert sum(one is not None for one in chance) <= 1
 
 
+def test_a_pause_that_comes_when_expected_is_the_same_though_it_is_shorter() -> None:
+    # GIVEN collections on each rank in turn, the first of each process longer, as they are in CPython
+    entries = Entries(step_s=0.1)
+    for number in range(23):
+        seconds = 0.75 if number < 4 else 0.33
+        event = Event(Kind.PAUSE, 300.0 * number, seconds, 3000 * number, "", Whose(Scope.SOME, (number % 4,)))
+        entries.add(event)
+        if number == 3:
+            entries.name([SeenPause(3, *GC, 0, "", (event.at,), seconds)])
+    assert [(one.kind, one.count) for one in entries] == [(Kind.GC, 23)]
+    # THEN one at another time is another, and so is one that lasts much longer
+    entries.add(Event(Kind.PAUSE, 300.0 * 22 + 130.0, 0.1, 67_000, "", Whose(Scope.SOME, (1,))))
+    entries.add(Event(Kind.PAUSE, 300.0 * 23, 5.0, 69_000, "", Whose(Scope.SOME, (1,))))
+    assert sorted(one.count for one in entries) == [1, 1, 23]
+
+
 def test_the_step_of_a_checkpoint_is_known_when_its_entry_had_to_go() -> None:
     account = Account(a_ledger(), 0.0, 0.0)
     account.entries.add(Event(Kind.CHECKPOINT, 10.0, 0.001, 70, "save (train.py:1)", Whose(Scope.ALL)))
