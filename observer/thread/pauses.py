@@ -16,9 +16,10 @@ no chance  what runs briefly in every step is sampled in few of them: C(n, k) ·
            waits for half of its time there: no wait is ever missed
 
 The outermost such g is the pause: what is above it occurs in every step, what is below is a part of
-it. It is named by the user's function: g itself; else the outermost user function with half of it
-(a validation loop of a library calls the user's); else the user's function that calls it, and what
-it calls there. Garbage collections count as a function of their own, whatever they interrupt.
+it. It is named by the user's function: g itself, or what g calls where it is a decorator's wrapper;
+else the outermost user function with half of it (a validation loop of a library calls the user's);
+else the user's function that calls it, and what it calls there. Garbage collections count as a
+function of their own, whatever they interrupt.
 
 A step is long if it exceeds the median by max(`LONGER` of it, 4 · 1.4826 MAD). What pauses do not
 explain of the long steps may be more of what every step does (an evaluation written into the loop
@@ -283,7 +284,7 @@ def _find_function(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[Stac
     """
     path = tree.paths[leaves[0]][: depth + 1]
     if path == (GC,) or (path[-1].file and tree.users.has(path[-1].file)):
-        return path[-1], ""
+        return _decorated(tree, depth, leaves), ""
     total = sum(tree.total_s[leaf] for leaf in leaves)
     below = _heaviest(tree, leaves, lambda path: _first_of_users(tree.users, path[depth + 1 :]))
     if below is not None and below[1] >= _HALF * total:
@@ -293,6 +294,23 @@ def _find_function(tree: _Tree, depth: int, leaves: Sequence[int]) -> tuple[Stac
     if above is not None:
         return above, what[0].name if what else ""
     return (what[0] if what else path[-1]), ""
+
+
+def _decorated(tree: _Tree, depth: int, leaves: Sequence[int]) -> StackFrame:
+    """Return the user's function that a decorator's `wrapper` calls by itself for nearly all of its time; else the frame."""
+    frame = tree.paths[leaves[0]][depth]
+    while not _is_named(frame):
+        depth += 1
+        inner = _heaviest(tree, leaves, _user_at(tree.users, depth))
+        if inner is None or inner[1] < (1 - _ELSEWHERE) * sum(tree.total_s[leaf] for leaf in leaves):
+            break
+        frame = inner[0]
+    return frame
+
+
+def _user_at(users: UsersCode, depth: int) -> Callable[[tuple[StackFrame, ...]], StackFrame | None]:
+    """Return a function that gives the frame of a path at this depth if it is the user's code; else None."""
+    return lambda path: _first_of_users(users, path[depth : depth + 1])
 
 
 def _first_of_users(users: UsersCode, frames: Sequence[StackFrame]) -> StackFrame | None:

@@ -133,6 +133,16 @@ def test_one_checkpoint_in_the_window_is_enough() -> None:
     assert told(Thread().also(runs(*SAVE, library("save")), 0.2, [150]).pauses()) == {("save_checkpoint", 74, "", 1)}
 
 
+def test_a_function_of_the_user_is_told_by_its_own_name_below_his_decorators() -> None:
+    wrappers = frame("timed.<locals>.wrapper", 12), frame("retried.<locals>.wrapper", 22)
+    thread = Thread().also(runs(*MAIN, *wrappers, frame("save_checkpoint", 74), library("save")), 0.2, [150])
+    assert told(thread.pauses()) == {("save_checkpoint", 74, "", 1)}
+    # AND a function within another is no decorator's: the model that it runs is called by a library
+    within = (*MAIN, frame("main.<locals>.evaluate", 30))
+    thread = Thread().also(runs(*within, *FORWARD[2:]), 0.2, [150])
+    assert told(thread.pauses()) == {("main.<locals>.evaluate", 30, "", 1)}
+
+
 def test_a_rank_that_waits_for_the_checkpoint_of_another_waits_in_the_function() -> None:
     (pause,) = Thread().also(waits(*SAVE, library("barrier")), 0.2, [150]).pauses()
     assert pause.function.name == "save_checkpoint"
