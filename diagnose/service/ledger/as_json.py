@@ -9,6 +9,7 @@ steps, step_seconds                 seen, and their usual length (null: unknown)
 runs, processes[[pid, start]]       starts of the job; processes of the last one
 productive_seconds, saved_step      steps at their usual length; step of the last checkpoint, 0 for none
 run_first_step                      steps of earlier runs
+run                                 digest of the job's arguments and folder, "" if unknown
 others{count, seconds}              pauses for which there was no entry left
 entries[]   kind                    start-up, gc, checkpoint, evaluation, loader, pause, hang, down, redone, slow, unseen
             what                    function, or what a verdict named; "" if unknown
@@ -58,7 +59,7 @@ def to_json(ledger: Ledger, host: str) -> dict[str, Any]:
         "steps": ledger.steps, "step_seconds": None if ledger.step_s is None else round(ledger.step_s, 6),
         "runs": ledger.runs, "processes": [list(one) for one in ledger.processes],
         "productive_seconds": round(ledger.productive_s, 3), "saved_step": ledger.saved_steps,
-        "run_first_step": ledger.first_step,
+        "run_first_step": ledger.first_step, "run": ledger.run,
         "others": {"count": ledger.others[0], "seconds": round(ledger.others[1], 3)},
         "entries": [_entry_json(entry, ledger.step_s) for entry in ledger.entries],
     }  # fmt: skip
@@ -100,7 +101,7 @@ def _ledger(content: dict[str, Any]) -> Ledger:
         _count(content["steps"]), None if step_s is None else _seconds(step_s), _count(content["runs"]),
         _rows(content["entries"], MOST, _entry), (_count(others["count"]), _seconds(others["seconds"])),
         _text(content["ended"]), _rows(content["processes"], _PROCESSES_MOST, lambda row: _pair(row, _count)),
-        _count(content["saved_step"]), _count(content["run_first_step"]),
+        _count(content["saved_step"]), _count(content["run_first_step"]), _text(content.get("run", "")),
     )  # fmt: skip
     if not made.job or made.until < made.began:
         raise ValueError("times or a name that cannot be")

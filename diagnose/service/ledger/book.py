@@ -1,7 +1,8 @@
 """The ledgers of all jobs of a host: fed by the service once a beat, stored, and asked for windows to record.
 
 A job that ends in any other way than by itself and is there again within `RESTART_S`, of the same
-user, script and size, goes on in the same ledger. After a restart of the service a ledger goes on
+user, script and size, goes on in the same ledger; also under another name, as torchrun makes an id
+for each run, if arguments and folder are the same. After a restart of the service a ledger goes on
 if one of its processes still runs, or as if the job had been restarted.
 """
 
@@ -121,16 +122,38 @@ class Book:
         first = ranks[0]
         ledger = Ledger(
             clean(name, TEXT_MOST), clean(user, TEXT_MOST), clean(first.identity.title, TEXT_MOST), max(first.identity.world_size, 1),
-            len(ranks), any(map(_has_gpu, ranks)), float(math.floor(unix + started_s)), unix + now_s,
+            len(ranks), any(map(_has_gpu, ranks)), float(math.floor(unix + started_s)), unix + now_s, run=first.identity.run,
         )  # fmt: skip
-        past = self._past.pop((ledger.user, ledger.job), None)
+        past = self._past.pop((ledger.user, ledger.job), None) or self._run_before(ledger)
         if past is not None and (gone_on := self._goes_on(past, ledger, ranks, unix, started_s, now_s)) is not None:
+            if past.job != ledger.job:
+                self._rename(gone_on, past, ledger)
             return gone_on
         account = Account(ledger, unix, ledger.began - unix)
         if started_s < self.began_s - _BEFORE_S:
             account.not_seen(now_s, "before the service began")
             account.starting = False
         return account
+
+    def _run_before(self, ledger: Ledger) -> Ledger | None:
+        """Return the latest ledger of another run of this job, which has ended but not finished; None if there is none.
+
+        `ledger`: the one that would begin.
+        """
+        runs = [
+            one
+            for one in self._past.values()
+            if ledger.run and (one.user, one.run) == (ledger.user, ledger.run) and one.ended not in ("", FINISHED)
+        ]
+        return max(runs, key=lambda one: one.until, default=None)
+
+    def _rename(self, account: Account, past: Ledger, new: Ledger) -> None:
+        """Let the ledger `past` go on under the job's new name, and delete what was stored under the old one."""
+        account.ledger = replace(account.ledger, job=new.job)
+        self._past.pop((past.user, past.job), None)
+        if self.store is not None:
+            with suppress(OSError, RankscopeError):  # reported when one is written
+                self.store.forget(past)
 
     def _goes_on(
         self, past: Ledger, new: Ledger, ranks: Sequence[FoundRank], unix: float, started_s: float, now_s: float

@@ -171,7 +171,7 @@ class Ledger:
     `began`: start of its first process; `until`: up to when all time is accounted for;
     `productive_s`: steps at their usual length; `steps`: seen; `runs`: starts of the job; `others`:
     number and seconds of pauses for which there was no entry left; `ended`: how, '' while it runs;
-    `processes`: pid and start of ranks of the last run.
+    `processes`: pid and start of ranks of the last run; `run`: digest of its arguments and folder, '' if unknown.
     """
 
     job: str
@@ -192,6 +192,7 @@ class Ledger:
     processes: tuple[tuple[int, int], ...] = ()
     saved_steps: int = 0  # number of the step at the last checkpoint
     first_step: int = 0  # number of the last step before this run
+    run: str = ""
 
     @property
     def total_s(self) -> float:

@@ -56,6 +56,14 @@ class Store:
             self._users[name] = ledger.user
             _keep_within_bounds(place, self._users)
 
+    def forget(self, ledger: Ledger) -> None:
+        """Delete the file of a ledger that goes on under another name. Raises OSError, OutputFailed."""
+        name = name_of(ledger)
+        with opened_folder(self.folder) as place, suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=place)
+        if self._users is not None:
+            self._users.pop(name, None)
+
     def _found(self, place: int) -> dict[str, str]:
         """Return the user by name of each file, the oldest first, and delete files that are no ledgers.
 

@@ -61,6 +61,7 @@ class Job:
     book: Book
     size: int = 8
     name: str = "job"
+    run: str = ""
     user: str = USER
     plan: list[Planned] = field(default_factory=list)
     now: float = 0.0
@@ -88,7 +89,7 @@ class Job:
             one._edge_s = self.done_s
 
     def _rank(self, number: int) -> Any:
-        identity = SimpleNamespace(rank=number, job=self.name, world_size=self.size, title="train.py")
+        identity = SimpleNamespace(rank=number, job=self.name, world_size=self.size, title="train.py", run=self.run)
         return SimpleNamespace(
             pid=self.first_pid + number, start_ticks=int(100 * self.now) + number, start_s=self.now + BOOT, owner=int(self.user.split()[1]),
             container=None, identity=identity, libraries=SimpleNamespace(cuda="", torch_cuda=""),
@@ -484,6 +485,32 @@ def test_a_run_ends_in_other_ways_and_what_comes_after_is_a_restart_or_another_j
     assert "killed by SIGKILL" in next(one.what for one in ended(SIGKILL, 11.0).entries if one.kind is Kind.DOWN)
     assert ended(0).runs == 1, "it was finished: the next one is another job"
     assert ended(SIGKILL, 4000.0).runs == 1, "an hour later it is another one as well"
+
+
+def test_a_restart_under_another_name_is_one_if_it_is_the_same_run(store: Store) -> None:
+    def again(run: str, how: int = SIGKILL) -> list[Ledger]:
+        job = Job(Book(store, 0.0), name=f"first <{run}> {how}", run="arguments of one", now=1.0)
+        job.start()
+        job.run_until(100.0)
+        job.pending = [Death(job.name, one.found.pid, one.found.identity.rank, job.now, how) for one in job.ranks]
+        job.ranks, job.first_pid = [], 5000
+        job.run_until(110.0)
+        job.name, job.run = f"second <{run}> {how}", run
+        job.start(5.0)
+        job.run_until(job.now + 60.0)
+        job.book.close(job.now)
+        return [one for one in store.read() if one.job.endswith(f"<{run}> {how}")]
+
+    # THEN one ledger, under the name of the later run, in one file
+    (ledger,) = again("arguments of one")
+    assert (ledger.job, ledger.runs) == (f"second <arguments of one> {SIGKILL}", 2)
+    assert [one.what for one in ledger.entries if one.kind is Kind.DOWN] == ["rank 0 killed by SIGKILL"]
+    # AND two where it was finished, or where the arguments are others or not known
+    assert [
+        one.runs
+        for run, how in (("arguments of one", 0), ("others", SIGKILL), ("", SIGKILL))
+        for one in again(run, how)
+    ] == [1] * 6
 
 
 def test_elastic_ranks_that_come_in_the_second_in_which_others_ended_are_a_restart(store: Store) -> None:
