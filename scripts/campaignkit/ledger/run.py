@@ -23,9 +23,9 @@ from labkit.machine.shell import LabError, rankscope
 
 _JOB = Path(__file__).parent / "programs" / "eventful.py"
 _SERVICE_S = 15.0  # until the service looks for jobs
-_END_S = 120.0
+_BEGINS_S, _END_S = 30.0, 120.0
 _LOOK_S, _SAMPLE_S = 0.5, 10.0
-_KILLED_RANK = 2
+_KILLED_RANK, _AWAY_S = 2, 20.0
 
 
 @dataclass(slots=True)
@@ -46,8 +46,19 @@ def run(minutes: float, ranks: int, kept: Path | None = None) -> Seen:
         with _service(folder) as service:
             seen = Seen(minutes)
             time.sleep(_SERVICE_S)
+            begin = _planned(folder, minutes)
+            kill_at = schedule.kill_at(begin, minutes)
             with _job(folder, ranks) as job:
-                killed_at = _watched(folder, job, service, minutes, ranks, seen)
+                _watched(job, service, kill_at, seen)
+                if job.poll() is not None:
+                    raise LabError(f"the job ended with {job.poll()}: {_last_words(folder)}")
+                os.kill(_told(folder, _KILLED_RANK)[0]["pid"], signal.SIGKILL)
+                killed_at = time.time()
+            _watched(None, service, killed_at + _AWAY_S, seen)
+            with _job(folder, ranks) as job:
+                _watched(job, service, begin + minutes * 60.0 + _END_S, seen)
+                if job.poll() != 0:
+                    raise LabError(f"the job ended with {job.poll()}: {_last_words(folder)}")
             time.sleep(_SERVICE_S)
             seen.sums["cpu_s"] = held_by(service.pid)[2]
             _ended(service, folder, seen)
@@ -60,31 +71,31 @@ def run(minutes: float, ranks: int, kept: Path | None = None) -> Seen:
     return seen
 
 
-def _watched(
-    folder: Path, job: subprocess.Popen[bytes], service: subprocess.Popen[bytes], minutes: float, ranks: int, seen: Seen
-) -> float:
-    """Give the job its schedule, kill a rank in time, and wait for its end. When the rank was killed, Unix seconds."""
-    begin = time.time() + 30.0
-    until, kill_at = begin + minutes * 60.0, schedule.kill_at(begin, minutes)
+def _planned(folder: Path, minutes: float) -> float:
+    """Give the job its schedule; return when it begins, Unix seconds."""
+    begin = time.time() + _BEGINS_S
+    until = begin + minutes * 60.0
     plan = {"pauses": schedule.pauses(begin, minutes), "hang_s": schedule.hang_s(minutes), "until": until}
-    (folder / "schedule.partial").write_text(json.dumps(plan), encoding="utf-8")
-    (folder / "schedule.partial").rename(folder / "schedule.json")
-    killed_at, looked_s, cpu_s = 0.0, time.monotonic(), held_by(service.pid)[2]
-    while job.poll() is None and time.time() < until + _END_S:
+    (folder / "schedule.json").write_text(json.dumps(plan), encoding="utf-8")
+    return begin
+
+
+def _watched(job: subprocess.Popen[bytes] | None, service: subprocess.Popen[bytes], until: float, seen: Seen) -> None:
+    """Watch what the service costs until this time (Unix seconds) or the end of the job. LabError where the service ends."""
+    looked_s, cpu_s = time.monotonic(), held_by(service.pid)[2]
+    while time.time() < until and (job is None or job.poll() is None):
         time.sleep(_LOOK_S)
-        if not killed_at and time.time() >= kill_at:
-            os.kill(_told(folder, _KILLED_RANK)[0]["pid"], signal.SIGKILL)
-            killed_at = time.time()
         if service.poll() is not None:
             raise LabError(f"the service ended with {service.returncode}")
         if (took_s := time.monotonic() - looked_s) >= _SAMPLE_S:
             now_s = held_by(service.pid)[2]
             seen.cpu_share.append(max(now_s - cpu_s, 0.0) / took_s)
             looked_s, cpu_s = time.monotonic(), now_s
-    if job.poll() != 0:
-        words = (folder / "job-errors").read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
-        raise LabError(f"the job ended with {job.poll()}: {' / '.join(words)[:300]}")
-    return killed_at
+
+
+def _last_words(folder: Path) -> str:
+    lines = (folder / "job-errors").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return " / ".join(lines[-3:])[:300]
 
 
 def _compared(folder: Path, ranks: int, killed_at: float) -> dict[str, float]:
@@ -139,11 +150,11 @@ def _ended(service: subprocess.Popen[bytes], folder: Path, seen: Seen) -> None:
 
 @contextmanager
 def _job(folder: Path, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the job by torchrun, which starts it again after the kill. It waits for its schedule."""
+    """Start the job by torchrun, which makes an id for each run, and ends all ranks where one is killed."""
     launcher = Path(sys.executable).with_name("torchrun")
     with (folder / "job-errors").open("wb") as errors:
         job = subprocess.Popen(
-            [launcher, "--standalone", "--max-restarts", "1", "--nproc-per-node", str(ranks), _JOB, folder],
+            [launcher, "--standalone", "--nproc-per-node", str(ranks), _JOB, folder],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
         )  # fmt: skip
         try:
