@@ -36,7 +36,8 @@ SIGNED = {
 # Fields that may be empty: '' for none, or for not known.
 MAY_BE_EMPTY = {
     "file", "host", "instance", "what", "unit", "function", "missing", "title", "named", "user", "ended", "action", "remedy", "why", "says",
-    "role", "node", "container", "python", "command", "devices", "comm", "most", "place", "state", "status", "remark", "read", "expected", "run",
+    "role", "node", "container", "python", "command", "devices", "comm", "most", "place", "state", "status", "remark", "read", "expected",
+    "run",
 }  # fmt: skip
 # But these must not be, in these schemas.
 NAMED = {
