@@ -2,9 +2,9 @@
 
 Pauses are alike if as many ranks work in them (some, all, none of this host) and they last as long,
 within a factor `ALIKE`; its square for one that comes when the next is expected: the first garbage
-collection of a process takes twice as long as those after it. Of several entries that a pause could belong to, the one counts at whose
-recurrence it comes, then the one of its ranks, then the nearest in length. A window names the pause
-that it saw, and with it those that are alike.
+collection of a process takes twice as long as those after it. Of several entries that a pause could
+belong to, the one counts at whose recurrence it comes, then the one of its ranks, then the nearest
+in length. A window names the pause that it saw, and with it those that are alike.
 """
 
 from __future__ import annotations
@@ -174,11 +174,9 @@ class Entries:
             return False
         if event.whose.scope not in (entry.scope, Scope.UNKNOWN):  # unknown: nobody looked
             return False
-        times = max(event.seconds, 1e-9) / max(entry.mean_s, 1e-9)
-        if 1 / ALIKE <= times <= ALIKE:
-            return True
-        if not 1 / ALIKE**2 <= times <= ALIKE**2:
-            return False
+        apart = _apart(entry, event) / math.log(ALIKE)
+        if apart <= 1.0 or apart > 2.0:
+            return apart <= 1.0
         rhythm = self.recurs(entry)
         return rhythm is not None and rhythm.expects(event.at)
 
@@ -189,7 +187,7 @@ class Entries:
         """
         if event.kind not in PAUSES:
             return 0.0
-        unlike = abs(math.log(event.seconds / max(entry.mean_s, 1e-9)))
+        unlike = _apart(entry, event)
         rhythm = self.recurs(entry)
         if rhythm is not None and not rhythm.expects(event.at):
             unlike += _UNFIT
@@ -235,6 +233,11 @@ def merged(one: Entry, other: Entry) -> Entry:
         ranks=kept, of_more=one.of_more + other.of_more + more, recent=recent, named=one.named + other.named,
         asked=max(one.asked, other.asked), wrote=one.wrote + other.wrote,
     )  # fmt: skip
+
+
+def _apart(entry: Entry, event: Event) -> float:
+    """Return |log(length of the event / mean length of the entry)|, 0 where they are equal."""
+    return abs(math.log(max(event.seconds, 1e-9) / max(entry.mean_s, 1e-9)))
 
 
 def _is_same(entry: Entry, unnamed: Entry, seen: SeenPause) -> bool:

@@ -32,7 +32,6 @@ _KILLED_RANK, _AWAY_S = 2, 20.0
 class Seen:
     """What a run came to. `sums`: counts and seconds of `accounts.py`; `cpu_share`: of one CPU, of the service by samples of 10 s."""
 
-    minutes: float
     sums: dict[str, float] = field(default_factory=dict)
     cpu_share: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -44,7 +43,7 @@ def run(minutes: float, ranks: int, kept: Path | None = None) -> Seen:
     with tempfile.TemporaryDirectory(prefix="rankscope-ledger-") as place:
         folder = Path(place)
         with _service(folder) as service:
-            seen = Seen(minutes)
+            seen = Seen()
             time.sleep(_SERVICE_S)
             begin = _planned(folder, minutes)
             kill_at = schedule.kill_at(begin, minutes)

@@ -38,8 +38,7 @@ class Due:
     """Hands out the pauses of one kind as their time comes; those that were before this process are gone."""
 
     def __init__(self, times: list[float]) -> None:
-        self._of = enumerate(times)
-        self._left = [one for one in self._of if one[1] > time.time()]
+        self._left = [one for one in enumerate(times) if one[1] > time.time()]
 
     def take(self) -> int:
         """Number of the pause that is due; -1 for none."""
