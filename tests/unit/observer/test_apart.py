@@ -439,6 +439,10 @@ def test_what_is_no_message_ends_the_conversation(data: bytes) -> None:
 def test_descriptors_for_which_there_is_no_room_are_said_and_none_is_kept() -> None:
     ours, theirs = wire.pair()
     with ours, theirs:
+        highest = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        filled = [os.dup(0)]  # all numbers below are taken: what is free is what the limit leaves
+        while filled[-1] < highest:
+            filled.append(os.dup(0))
         held = [os.dup(0) for _ in range(8)]
         wire.send(theirs, {}, held)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -450,7 +454,7 @@ def test_descriptors_for_which_there_is_no_room_are_said_and_none_is_kept() -> N
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert set(Path("/proc/self/fd").iterdir()) == before
-        wire.close_all(held)
+        wire.close_all([*filled, *held])
 
 
 def test_arrows_want_of_memory_is_one() -> None:
