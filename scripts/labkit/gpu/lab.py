@@ -21,12 +21,15 @@ _COLUMNS = {"host": (5, 4), "copy": (5, 5), "gpu": (5, 5), "peers": (6, 4), "exc
 
 
 def plan_of(case: Case) -> GpuPlan:
-    """Always eight ranks on two hosts; by the seed, how often the job waits for its GPU."""
+    """Eight ranks on two hosts unless the fault wants fewer; by the seed, how often the job waits for its GPU."""
     # Slow Python that runs while kernels are queued delays nobody. It would be no fault, so it is no case.
     hidden = case.fault == "python-slow"
     rare = case.seed % ASYNCHRONOUS_SEED == 0 and not hidden
     lone = random.Random(f"plan {case.fault} {case.seed}").randrange(RANKS)
-    return GpuPlan(ranks=RANKS, hosts=RANKS // PER_HOST, lone=lone, sync_every=SYNC_EVERY if rare else 1)
+    plan = GpuPlan(ranks=RANKS, hosts=RANKS // PER_HOST, lone=lone, sync_every=SYNC_EVERY if rare else 1)
+    wanted = ALL[case.fault].plan(plan, case.dose, random.Random(f"plan {case.fault} {case.seed}"))
+    assert isinstance(wanted, GpuPlan)
+    return wanted
 
 
 def _start(plan: Plan, seed: int) -> GpuJob:
@@ -50,7 +53,7 @@ def effect_table(results: Sequence[Result]) -> Iterator[str]:
             continue
         line += f"{after.step_s * 1e3:>5.0f} |"
         victims = truth.ranks or (0,)
-        peers = [rank for rank in range(RANKS) if rank not in victims]
+        peers = [rank for rank in range(len(before.host_s)) if rank not in victims] or victims
         figures = (
             (before.host_s, after.host_s, victims),
             (before.copy_s, after.copy_s, victims),

@@ -28,9 +28,11 @@ SAMPLES, SAMPLE_BYTES = 4, 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class GpuPlan(Plan):
-    """What to start. `sync_every`: the job waits for its GPU once in so many steps."""
+    """What to start. `sync_every`: the job waits for its GPU once in so many steps; `arguments`: more words for job.py."""
 
     sync_every: int = 1
+    arguments: tuple[str, ...] = ()
+    gpu_sample_bytes: int = SAMPLE_BYTES
 
     @property
     def windows(self) -> float:
@@ -64,7 +66,8 @@ class GpuJob(Job):
     def _make_samples(self) -> None:
         """A quarter random, the rest zeros: they cost some milliseconds to read back."""
         for number in range(SAMPLES):
-            data = self._random.randbytes(SAMPLE_BYTES // 4) + bytes(SAMPLE_BYTES * 3 // 4)
+            size = self.plan.gpu_sample_bytes
+            data = self._random.randbytes(size // 4) + bytes(size * 3 // 4)
             (self.folder / f"sample-{number}.z").write_bytes(zlib.compress(data, 1))
 
     def _start_gpu_rank(self, rank: int) -> subprocess.Popen[bytes]:
@@ -72,7 +75,7 @@ class GpuJob(Job):
         environment = os.environ | self.rank_environment(rank) | self.machine.job_environment(rank)
         environment["PYTHONPATH"] = str(FOLDER)  # control.py
         command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(self.folder)]
-        command += ["--sync-every", str(self.plan.sync_every)]
+        command += ["--sync-every", str(self.plan.sync_every), *self.plan.arguments]
         cores = os.sched_getaffinity(0)
         with (self.folder / f"rank{rank}.log").open("wb") as log:
             return start(command, log=log.fileno(), env=environment, enter=[host.enter], cores=cores)
