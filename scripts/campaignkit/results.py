@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import statistics
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +22,11 @@ from labkit.machine.shell import EXIT_USAGE, REPOSITORY, LabError
 RECORDED = REPOSITORY / "tests/data/campaigns.jsonl"
 LOCAL = REPOSITORY / "campaign-out"
 _MOST_PROBLEMS = 20  # kept of one row
+
+
+def today() -> str:
+    """The day of a row, in UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from campaignkit.chaos.command import LATE_S, VERDICTS, Plan, run
 from campaignkit.chaos.faults.kinds import KINDS
 from campaignkit.chaos.job import Job, running
 from campaignkit.chaos.scene import RECORD, WATCH, WATCHED_S, arguments
-from campaignkit.results import Result
+from campaignkit.results import Result, today
 from labkit.machine.shell import EXIT_NOT_PERMITTED, Impossible, LabError
 
 # The median over the cases of a kind of how much slower the job stepped, to that of the kind `nothing`. Of 590 cases on two cores the
@@ -126,7 +126,7 @@ def result_of(case: str, seed: int, one: Outcome, commit: str, source: str) -> R
         "fork_s": round(one.fork_s, 3),
     }
     problems = tuple(f"seed {seed}: {problem}: {one.said}"[:200] for problem in one.problems)
-    day = time.strftime("%Y-%m-%d", time.gmtime())
+    day = today()
     return Result("chaos", case, day, commit, source, 1.0, sums, most, {"slower": [one.slower]}, problems)
 
 

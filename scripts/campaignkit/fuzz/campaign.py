@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from campaignkit.fuzz.forks import each_in_a_fork
 from campaignkit.fuzz.reach import BY_NAME
 from campaignkit.fuzz.watch import MOST_BYTES, MOST_S
 from campaignkit.reached import Modules, Part
-from campaignkit.results import LOCAL, Result
+from campaignkit.results import LOCAL, Result, today
 from labkit.machine.shell import REPOSITORY, LabError, module
 
 REGRESSIONS = REPOSITORY / "tests/data/fuzz"
@@ -145,7 +144,7 @@ def _work(state: Path, most: Mapping[str, int], digests: Mapping[str, str], args
 def _keep_counts(names: Sequence[str], digests: Mapping[str, str], state: Path, keep: Keep) -> None:
     """What was counted goes into the results, with how many lines the inputs reach by now."""
     found = {name: one for name in names if (one := counted.read(state / name, digests[name])).inputs or one.failures}
-    day, commit = time.strftime("%Y-%m-%d", time.gmtime()), sources.commit()
+    day, commit = today(), sources.commit()
     for name, (lines, lines_of) in reach.counts(list(found), state).items() if found else ():
         one = found[name]
         most = {"slowest_s": round(one.slowest_s, 3), "mb": round(one.most_bytes / (1 << 20), 1), "edges": one.edges}

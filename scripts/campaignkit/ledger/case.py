@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from campaignkit import sources
 from campaignkit.campaign import Judged, Keep
 from campaignkit.ledger import accounts, schedule
 from campaignkit.ledger.run import run
-from campaignkit.results import LOCAL, Result
+from campaignkit.results import LOCAL, Result, today
 from labkit.machine.shell import EXIT_USAGE, LabError
 
 _RANKS = 4
@@ -36,11 +35,14 @@ class OfLedger:
             words = f"{args.minutes:g} minutes are too few for a hang among other pauses"
             raise LabError(words, f"--minutes {schedule.LEAST_MINUTES:g} at least.", EXIT_USAGE)
         seen = run(args.minutes, _RANKS, LOCAL / self.name)
-        day = time.strftime("%Y-%m-%d", time.gmtime())
         series = {"cpu": [round(one, 5) for one in seen.cpu_share]}
         most = {"ranks": float(_RANKS)}
         problems = tuple(seen.problems)
-        keep(Result("soak", self.name, day, sources.commit(), source, args.minutes, seen.sums, most, series, problems))
+        keep(
+            Result(
+                "soak", self.name, today(), sources.commit(), source, args.minutes, seen.sums, most, series, problems
+            )
+        )
 
     def lines(self, row: Result) -> list[str]:
         """Both accounts, and what the service took of a CPU: in most samples (tier 0 alone), and with its windows."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from campaignkit import sources
 from campaignkit.campaign import Judged, Keep
-from campaignkit.results import Result
+from campaignkit.results import Result, today
 from campaignkit.soak import judged, run
 from campaignkit.soak.figures import Sample, samples_of, series_of
 from labkit.machine.shell import LabError
@@ -77,7 +77,7 @@ class _Keeping:
         more: list[Sample] = self._piece.samples[self._kept :]
         sums = {name: value - self._sums.get(name, 0) for name, value in self._piece.sums.items()}
         minutes = round(sum(one.seconds for one in more) / 60, 3)
-        day = time.strftime("%Y-%m-%d", time.gmtime())
+        day = today()
         most = {"ranks": float(self._piece.settings.ranks)}
         if more:
             problems = tuple(self._piece.problems)
